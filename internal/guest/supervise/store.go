@@ -75,10 +75,12 @@ func (s *store) locked(f func(dir string) error) error {
 	return f(s.dir)
 }
 
-// borrow gives the clone, which is empty, what the store has.
+// borrow gives the clone, which is empty, what the store has. It lists the packs and links them
+// without letting go of the store. In between, another job might put packs together: those that
+// were listed would be gone, and nothing damaged.
 func (s *store) borrow(ctx context.Context) (l lent, err error) {
 	damaged := func(err error) error {
-		return fmt.Errorf("it is damaged, and was deleted; push again: %w", s.forget(err))
+		return fmt.Errorf("it is damaged, and was deleted; push again: %w", err)
 	}
 	err = s.locked(func(dir string) error {
 		have, err := os.ReadFile(filepath.Join(dir, "have"))
@@ -88,23 +90,26 @@ func (s *store) borrow(ctx context.Context) (l lent, err error) {
 		if err != nil {
 			return err
 		}
-		l.packs, err = packsIn(filepath.Join(dir, "pack"))
+		from := filepath.Join(dir, "pack")
+		l.packs, err = packsIn(from)
 		l.have = strings.Fields(string(have))
-		return err
+		if err != nil || !l.any() {
+			return err
+		}
+		if err := share(from, s.packDir(), l.packs); err != nil {
+			return damaged(errors.Join(err, empty(dir)))
+		}
+		return nil
 	})
 	if err != nil || !l.any() {
 		return l, err
-	}
-	err = s.locked(func(dir string) error { return share(filepath.Join(dir, "pack"), s.packDir(), l.packs) })
-	if err != nil {
-		return l, damaged(err)
 	}
 	var refs strings.Builder
 	for _, id := range l.have {
 		fmt.Fprintf(&refs, "create refs/cove/have/%s %s\n", id, id)
 	}
 	if _, err := s.git.in(ctx, s.git.work, call{stdin: refs.String()}, "update-ref", "--stdin"); err != nil {
-		return l, damaged(err)
+		return l, damaged(s.forget(err))
 	}
 	return l, nil
 }
@@ -112,9 +117,12 @@ func (s *store) borrow(ctx context.Context) (l lent, err error) {
 // forget deletes the store, so that the next job is sent in full. It returns err, joined with
 // errors of the deletion.
 func (s *store) forget(err error) error {
-	return errors.Join(err, s.locked(func(dir string) error {
-		return errors.Join(os.Remove(filepath.Join(dir, "have")), os.RemoveAll(filepath.Join(dir, "pack")))
-	}))
+	return errors.Join(err, s.locked(empty))
+}
+
+// empty deletes the content of a store. The caller must have locked it.
+func empty(dir string) error {
+	return errors.Join(os.Remove(filepath.Join(dir, "have")), os.RemoveAll(filepath.Join(dir, "pack")))
 }
 
 // keep puts what the clone has now into the store, and takes from the clone what
