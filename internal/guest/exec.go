@@ -43,7 +43,7 @@ func (s *sessions) getExec(w http.ResponseWriter, r *http.Request) error {
 	defer s.wg.Done()
 	c, err := s.newClient(w, r)
 	if err != nil {
-		s.table.unregister(sess)
+		sess.abort()
 		return nil // answered
 	}
 	defer c.drop()
@@ -54,7 +54,7 @@ func (s *sessions) getExec(w http.ResponseWriter, r *http.Request) error {
 	err = c.info(sess, true, nil)
 	c.mu.Unlock()
 	if err != nil {
-		s.table.unregister(sess)
+		sess.abort()
 		return nil // gone before it began
 	}
 	sess.start(c)

@@ -137,35 +137,20 @@ func (s *session) hasProcesses() bool {
 	return err != nil || len(pids) > 0
 }
 
-// start starts the command, with c as its first client. If it can't be started, c gets that as
-// the command's own failure.
+// start starts the command, with c as one of its clients: others may have attached already. If
+// it can't be started, the clients get that as the command's own failure.
 func (s *session) start(c client) {
 	s.mu.Lock()
-	s.clients = []client{c}
+	s.alone.stop() // one that attached may have left again
+	s.clients = append(slices.Clone(s.clients), c)
+	s.crowd()
 	s.mu.Unlock()
 	proc, group, streams, err := s.set.runner.start(s.cmd, s.id)
 	if err != nil {
-		s.mu.Lock()
-		s.code = 126
-		if e, ok := errors.AsType[*startError](err); ok {
-			s.code = e.code
-		}
-		text := "cove: " + err.Error() + "\n"
-		if s.cmd.tty {
-			text = "cove: " + err.Error() + "\r\n"
-		}
-		frame := append([]byte{byte(sprites.StreamStderr)}, text...)
-		s.scroll.add(frame)
-		s.mu.Unlock()
-		close(s.ended)
-		close(s.final)
 		s.set.table.finished(s)
 		s.set.table.forget(s)
+		s.fail(err)
 		s.set.table.trimKept()
-		if c.output(frame, s.cmd.tty) == nil {
-			c.exit(ending{code: s.code}, s.cmd.tty)
-		}
-		c.drop()
 		return
 	}
 	s.mu.Lock()
@@ -184,6 +169,43 @@ func (s *session) start(c client) {
 	if s.set.table.stopping.Load() { // it slipped in between
 		s.endLater(0)
 	}
+}
+
+// abort ends a session that nobody will start. Clients that have attached are told.
+func (s *session) abort() {
+	s.set.table.unregister(s)
+	s.fail(errors.New("the client that wanted to run this has gone"))
+}
+
+// fail ends a session whose command does not run, and tells its clients why.
+func (s *session) fail(err error) {
+	code := 126
+	if e, ok := errors.AsType[*startError](err); ok {
+		code = e.code
+	}
+	text := "cove: " + err.Error() + "\n"
+	if s.cmd.tty {
+		text = "cove: " + err.Error() + "\r\n"
+	}
+	frame := append([]byte{byte(sprites.StreamStderr)}, text...)
+	s.mu.Lock()
+	s.code = code
+	s.scroll.add(frame)
+	clients := s.clients
+	s.clients = nil
+	close(s.ended)
+	s.mu.Unlock()
+	close(s.final)
+	var wg sync.WaitGroup
+	for _, c := range clients {
+		wg.Go(func() {
+			if c.output(frame, s.cmd.tty) == nil {
+				c.exit(ending{code: code}, s.cmd.tty)
+			}
+			c.drop()
+		})
+	}
+	wg.Wait()
 }
 
 // run follows the session to its end.

@@ -98,7 +98,7 @@ func (t *table) register(sess *session) error {
 	return nil
 }
 
-// unregister removes a session that no caller knows of.
+// unregister removes a session that was never started.
 func (t *table) unregister(sess *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
