@@ -45,8 +45,9 @@ type guards struct {
 	log  *journal
 	fire context.CancelCauseFunc
 
-	turned chan struct{} // has an element when waiting has changed
-	wg     sync.WaitGroup
+	turned  chan struct{} // has an element when waiting has changed
+	turning sync.Mutex    // held while waiting changes and the log is told, so that the log has the same order
+	wg      sync.WaitGroup
 
 	atWork  atomic.Bool  // the agent is
 	waiting atomic.Bool  // the agent, for a person
@@ -188,6 +189,8 @@ func (g *guards) line(stream, text string) {
 
 // wait notes whether the agent waits for a person.
 func (g *guards) wait(is bool) {
+	g.turning.Lock()
+	defer g.turning.Unlock()
 	if g.waiting.CompareAndSwap(!is, is) {
 		select {
 		case g.turned <- struct{}{}:
