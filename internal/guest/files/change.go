@@ -48,10 +48,7 @@ func (s *Server) postRename(w http.ResponseWriter, r *http.Request) error {
 	}
 	known := conditionsOf(r)
 	err = f.do(f.Source, func() error {
-		if err := errors.Join(known.same(f.Source), known.free(f.Dest)); err != nil {
-			return err
-		}
-		err := known.rename(f.Source, f.Dest)
+		err := s.rename(f, known)
 		if !errors.Is(err, syscall.EXDEV) {
 			return err
 		}
@@ -65,6 +62,16 @@ func (s *Server) postRename(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return wire.Respond(w, pair{f.Source, f.Dest})
+}
+
+// rename moves a file or folder within a mount.
+func (s *Server) rename(f *fileCall, known conditions) error {
+	s.names.Lock()
+	defer s.names.Unlock()
+	if err := errors.Join(known.same(f.Source), known.free(f.Dest)); err != nil {
+		return err
+	}
+	return known.rename(f.Source, f.Dest)
 }
 
 // postCopy copies a file, or a folder onto another.

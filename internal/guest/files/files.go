@@ -42,6 +42,8 @@ type Server struct {
 	workdir string
 	watches *wire.Watches
 	folders atomic.Int64 // that watches watch
+
+	names sync.Mutex // held while a call looks what has a name and then changes that: of two with one ETag, one succeeds
 }
 
 // New makes a Server. Unless a call says otherwise, it acts with the rights of user, and
@@ -473,15 +475,19 @@ func (s *Server) deleteFile(w http.ResponseWriter, r *http.Request) error {
 	}
 	known := conditionsOf(r)
 	err = f.do(f.Path, func() error {
+		answer.Deleted, answer.Count = []string{f.Path}, 1
+		if !f.recursive(false) {
+			return s.remove(f.Path, known)
+		}
 		if err := known.same(f.Path); err != nil {
 			return err
 		}
-		if !f.recursive(false) {
-			answer.Deleted, answer.Count = []string{f.Path}, 1
-			return os.Remove(f.Path)
-		}
-		if _, err := os.Lstat(f.Path); err != nil {
+		st, err := os.Lstat(f.Path)
+		if err != nil {
 			return err
+		}
+		if !st.IsDir() {
+			return s.remove(f.Path, known)
 		}
 		answer.Deleted, answer.Count = treeNames(f.Path)
 		return os.RemoveAll(f.Path)
@@ -490,6 +496,16 @@ func (s *Server) deleteFile(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return wire.Respond(w, answer)
+}
+
+// remove removes a file or an empty folder.
+func (s *Server) remove(name string, known conditions) error {
+	s.names.Lock()
+	defer s.names.Unlock()
+	if err := known.same(name); err != nil {
+		return err
+	}
+	return os.Remove(name)
 }
 
 // maxDeleted is how many paths the answer to a deletion names.

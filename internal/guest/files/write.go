@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -114,7 +115,7 @@ func (s *Server) putWrite(w http.ResponseWriter, r *http.Request) error {
 	}
 	size, err := u.copy(r.Body)
 	if err == nil {
-		err = f.user.Do(u.commit)
+		err = f.user.Do(func() error { return u.commit(&s.names) })
 	}
 	if err != nil {
 		u.abort()
@@ -253,8 +254,8 @@ func (u *upload) copy(body io.Reader) (int64, error) {
 	}
 }
 
-// commit puts the new file into its place; it runs as the user.
-func (u *upload) commit() error {
+// commit puts the new file into its place; it runs as the user. names is the Server's.
+func (u *upload) commit(names *sync.Mutex) error {
 	if u.owner != nil {
 		if err := u.file.Chown(int(u.owner.Uid), int(u.owner.Gid)); err != nil {
 			return err
@@ -266,6 +267,8 @@ func (u *upload) commit() error {
 	if err := u.file.Close(); err != nil {
 		return err
 	}
+	names.Lock()
+	defer names.Unlock()
 	if err := u.matches(); err != nil {
 		return err
 	}
