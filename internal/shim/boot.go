@@ -96,6 +96,7 @@ func (s *Shim) boot(ctx context.Context) error {
 			return s.record.set(func(st *State) { st.Woken = true })
 		}
 		if !s.ran && (noRoom(err) || mayWake(s.cfg.Image, err) && s.untouched(began)) {
+			err = errors.Join(err, unspend(s.cfg.Image))
 			if why := exceeds(s.cfg.Image, s.record.get()); why != "" {
 				err = fmt.Errorf("%s: %w", why, err)
 			}
@@ -103,6 +104,9 @@ func (s *Shim) boot(ctx context.Context) error {
 		}
 		s.log.Warn("boot, because the memory's image can't be used", "err", err)
 		if err := s.startOver(err.Error()); err != nil {
+			return err
+		}
+		if err := spend(s.cfg.Image); err != nil {
 			return err
 		}
 	}

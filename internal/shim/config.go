@@ -77,7 +77,7 @@ type Config struct {
 
 	// Build says what a memory image depends on: the builds of runsc and of the guest, and
 	// the processor. Image, if not empty, is the folder of a memory image to start from.
-	// If that is not possible, the sandbox boots.
+	// If that is not possible, the sandbox boots. See Unspent.
 	Build, Image string
 }
 
@@ -110,7 +110,6 @@ type Ready struct {
 	Elsewhere bool `json:"elsewhere,omitempty"` // Gone: it runs, and is another folder's; see State.Folder
 	Occupied  bool `json:"occupied,omitempty"`  // a sandbox of this folder runs where this process can't see it; see Occupied
 
-	Full   bool   `json:"full,omitempty"`   // there was no room for it on the disk
-	Asleep bool   `json:"asleep,omitempty"` // nothing ran, and Image is as good as before
-	State  *State `json:"state,omitempty"`
+	Full  bool   `json:"full,omitempty"` // there was no room for it on the disk
+	State *State `json:"state,omitempty"`
 }

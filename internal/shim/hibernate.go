@@ -120,6 +120,9 @@ func (s *Shim) wake(ctx context.Context, dir string) (err error) {
 		return unfitError{err}
 	}
 	fault.Reach(fault.WakeChecked)
+	if err := spend(dir); err != nil {
+		return err
+	}
 	call := s.containers.runsc(s.record.get())
 	if err := call.restore(ctx, s.folder.bundle(s.record.get()), dir); err != nil {
 		return err

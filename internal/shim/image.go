@@ -213,6 +213,39 @@ func ReadImage(dir string) (image Image, err error) {
 	return image, err
 }
 
+// spentFile is an image's description from just before anything may run that the image would
+// not fit any more.
+const spentFile = ImageFile + ".spent"
+
+// Unspent reports whether the programs of a sandbox can still go on from an image. Whatever
+// became of the shim that was to wake it, nothing has run.
+func Unspent(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, ImageFile))
+	return err == nil
+}
+
+// spend makes an image one that is not Unspent, before a sandbox starts. It takes no room, for
+// the disk may be full. An image that the server has put back can't be spent any more.
+func spend(dir string) error {
+	from, to := filepath.Join(dir, ImageFile), filepath.Join(dir, spentFile)
+	err := os.Rename(from, to)
+	if errors.Is(err, os.ErrNotExist) {
+		_, err = os.Lstat(to) // it was spent before
+	}
+	if err != nil {
+		return fmt.Errorf("note that the memory is used: %w", err)
+	}
+	return nil
+}
+
+// unspend undoes spend, if nothing has run.
+func unspend(dir string) error {
+	if Unspent(dir) {
+		return nil
+	}
+	return os.Rename(filepath.Join(dir, spentFile), filepath.Join(dir, ImageFile))
+}
+
 // checkImage says why an image can't be used for a sandbox that is made of build, and has the
 // mounts of its bundle.
 func checkImage(dir, build string, f folder, st State) (Image, error) {

@@ -84,7 +84,6 @@ func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
 	s, err := start(ctx, cfg, ready)
 	answer := Ready{Gone: errors.Is(err, errGone), Elsewhere: errors.Is(err, errElsewhere), Locked: errors.Is(err, ErrLocked), Occupied: errors.Is(err, errOccupied), Full: noRoom(err)}
 	if err != nil {
-		_, answer.Asleep = errors.AsType[asleepError](err)
 		answer.Error = err.Error()
 	} else {
 		st := s.record.get().shown()
@@ -145,7 +144,7 @@ func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 		return nil, errors.Join(errors.New("the server that wanted this sandbox has gone"), s.lock.Close())
 	}
 	if err := awaitVacant(ctx, cfg.Dir, unseen); err != nil {
-		return nil, errors.Join(asleep(err, cfg, s), s.lock.Close())
+		return nil, errors.Join(err, s.lock.Close())
 	}
 	openfiles.Raise() // gVisor holds a host file for each of the guest's
 	// No other process sees the mounts of this namespace. Mounts that the host unmounts must
@@ -179,23 +178,10 @@ func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 	if err != nil {
 		s.teardown()
 		s.own.close(s.log)
-		return nil, asleep(err, cfg, s)
+		return nil, err
 	}
 	go s.watch()
 	return s, nil
-}
-
-// asleepError is the error of a sandbox that could not wake, and whose programs have not run.
-type asleepError struct{ error }
-
-func (e asleepError) Unwrap() error { return e.error }
-
-// asleep is err, as an asleepError if the sandbox should have woken and nothing has run.
-func asleep(err error, cfg Config, s *Shim) error {
-	if cfg.Image != "" && !s.ran {
-		return asleepError{err}
-	}
-	return err
 }
 
 // unread reports whether w is a pipe that nobody reads any more.

@@ -168,10 +168,9 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 	if errors.Is(err, errShimDied) {
 		r.takeover.endUnborn(ctx, m.ID)
 	}
-	var failed *startError
 	switch {
 	case image == "":
-	case errors.As(err, &failed) && failed.Asleep:
+	case err != nil && shim.Unspent(image): // also if no shim has begun
 		err = errors.Join(err, os.Rename(image, r.folder.image(m.ID)))
 	default: // used up
 		r.tasks.begin(func() { _ = layers.Remove(image) }) // else by the next start
