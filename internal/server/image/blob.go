@@ -153,4 +153,21 @@ func (s *Store) keep(f *os.File, h v1.Hash) error {
 	return nil
 }
 
+// write writes a document that is pinned to the blobs. Its file is among those that are being
+// made until it has its name. sweep would take a file of another name for needless.
+func (s *Store) write(d document) error {
+	if err := s.Claim(int64(len(d.raw))); err != nil {
+		return err
+	}
+	f, err := atomicfile.Create(s.path(stagingFolder, d.digest.Hex))
+	if err != nil {
+		return onDisk(err)
+	}
+	defer f.Discard()
+	if _, err := f.Write(d.raw); err != nil {
+		return onDisk(err)
+	}
+	return onDisk(f.CommitAs(s.blobPath(d.digest), 0o600))
+}
+
 func (p *part) close() error { return p.f.Close() }

@@ -21,7 +21,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/klauspost/compress/gzip"
 
-	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
 )
@@ -97,11 +96,8 @@ func (s *Store) Compose(ctx context.Context, d Draft) (_ Image, err error) {
 	config := newDocument(raw)
 	m.Config = v1.Descriptor{MediaType: types.OCIConfigJSON, Size: int64(len(raw)), Digest: config.digest}
 	s.pin(&pinned, blobFolder, config.digest.Hex)
-	if err := s.Claim(m.Config.Size); err != nil {
-		return Image{}, err
-	}
-	if err := atomicfile.Write(s.blobPath(config.digest), raw, 0o600); err != nil {
-		return Image{}, fmt.Errorf("keep the configuration of an image: %w", onDisk(err))
+	if err := s.write(config); err != nil {
+		return Image{}, fmt.Errorf("keep the configuration of an image: %w", err)
 	}
 	if raw, err = json.Marshal(m); err != nil {
 		return Image{}, err

@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -126,11 +125,8 @@ func (s *Store) take(ctx context.Context, d document, from source, t taken) (_ I
 			return Image{}, err
 		}
 	}
-	if err := s.Claim(int64(len(d.raw))); err != nil {
-		return Image{}, err
-	}
-	if err := atomicfile.Write(s.blobPath(d.digest), d.raw, 0o600); err != nil {
-		return Image{}, fmt.Errorf("keep the manifest of %s: %w", t.what, onDisk(err))
+	if err := s.write(d); err != nil {
+		return Image{}, fmt.Errorf("keep the manifest of %s: %w", t.what, err)
 	}
 	row := store.Image{Digest: d.digest.String(), Created: created, Pulled: time.Now()}
 	for _, ref := range t.names {

@@ -119,6 +119,36 @@ func TestPrune(t *testing.T) {
 	}
 }
 
+// TestPruneMeanwhile: whatever files an image that is being made has at a moment, a prune leaves
+// them, and does not fail for those that go.
+func TestPruneMeanwhile(t *testing.T) {
+	s := storeIn(t, t.TempDir(), nil)
+	made := make(chan error, 1)
+	go func() {
+		for i := range 50 {
+			_, err := s.Compose(t.Context(), Draft{History: fmt.Sprint(i)})
+			if err != nil {
+				made <- err
+				return
+			}
+		}
+		made <- nil
+	}()
+	for prunes := 0; ; prunes++ {
+		select {
+		case err := <-made:
+			if err != nil {
+				t.Errorf("after %d prunes: %v", prunes, err)
+			}
+			return
+		default:
+		}
+		if _, err := s.Prune(t.Context(), func(string) bool { return true }); err != nil {
+			t.Errorf("prune %d: %v", prunes, err)
+		}
+	}
+}
+
 // TestMerged: an image of more layers than are mounted has its lowest ones as one folder, and
 // the kernel shows the same.
 func TestMerged(t *testing.T) {
