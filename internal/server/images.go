@@ -111,12 +111,12 @@ func (g *imageRoutes) prune(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	stays, err := g.stays(r.Context(), which.All)
+	stays, err := g.stays(r.Context())
 	if err != nil {
 		return err
 	}
-	done, err := g.pruned(r.Context(), which.DryRun, func(digest string) bool {
-		return len(used[digest]) > 0 || unnamed[digest] || stays[digest] || sprite.InPool(g.host, digest)
+	done, err := g.pruned(r.Context(), which.DryRun, func(digest string, names []string) bool {
+		return !which.All && len(names) > 0 || len(used[digest]) > 0 || unnamed[digest] || stays[digest] || sprite.InPool(g.host, digest)
 	})
 	if err != nil {
 		return err

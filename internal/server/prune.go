@@ -12,9 +12,8 @@ import (
 )
 
 // stays are the images that a prune leaves though no sprite that people see uses them. They
-// are the default image, the images of hidden sprites at work, and, unless all is set, those
-// with a name.
-func (g *imageRoutes) stays(ctx context.Context, all bool) (map[string]bool, error) {
+// are the default image, and the images of hidden sprites at work.
+func (g *imageRoutes) stays(ctx context.Context) (map[string]bool, error) {
 	stays := map[string]bool{}
 	if g.image != "" {
 		one, err := g.images.Get(ctx, g.image)
@@ -30,20 +29,11 @@ func (g *imageRoutes) stays(ctx context.Context, all bool) (map[string]bool, err
 	for _, row := range rows {
 		stays[row.Base] = true
 	}
-	if all {
-		return stays, nil
-	}
-	list, err := g.images.List(ctx)
-	for _, one := range list {
-		if len(one.Names) > 0 {
-			stays[one.Digest] = true
-		}
-	}
-	return stays, err
+	return stays, nil
 }
 
 // pruned removes images and caches, or says only which those are.
-func (g *imageRoutes) pruned(ctx context.Context, dry bool, used func(digest string) bool) (p cove.ImagePruned, err error) {
+func (g *imageRoutes) pruned(ctx context.Context, dry bool, used func(digest string, names []string) bool) (p cove.ImagePruned, err error) {
 	steps, err := g.hidden(ctx)
 	if err != nil {
 		return p, err

@@ -83,7 +83,7 @@ func giveUp(ctx context.Context, s *Store, digest string) {
 	if err == nil && len(row.Names) == 0 {
 		err = removeUnheld(ctx, s, row)
 	}
-	if err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrInUse) && !errors.Is(err, errHeld) {
+	if err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrInUse) && !errors.Is(err, errHeld) && !errors.Is(err, errNamed) {
 		s.o.Logger.Warn("an image that came with a sprite is left behind; cove image prune removes it", "image", digest, "err", err)
 	}
 }

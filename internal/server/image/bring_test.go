@@ -74,7 +74,7 @@ func TestBring(t *testing.T) {
 	s := storeIn(t, t.TempDir(), nil)
 	finish, err := Bring(t.Context(), s, digest, bytes.NewReader(text))
 	must(t, err)
-	if _, err := s.Prune(t.Context(), func(string) bool { return false }); err != nil {
+	if _, err := s.Prune(t.Context(), func(string, []string) bool { return false }); err != nil {
 		t.Error(err)
 	}
 	if got, err := s.Get(t.Context(), digest); err != nil || len(got.Names) > 0 || len(got.Layers) != 2 {

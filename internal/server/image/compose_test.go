@@ -149,7 +149,7 @@ func TestComposeMany(t *testing.T) {
 	// Of the last image nothing goes with the others.
 	lowers, err := s.Lowers(t.Context(), parent)
 	must(t, err)
-	_, err = s.Prune(t.Context(), func(digest string) bool { return digest == parent })
+	_, err = s.Prune(t.Context(), func(digest string, _ []string) bool { return digest == parent })
 	must(t, err)
 	if made := namesIn(t, s, mergedFolder, stagingFolder); len(made) != 1 || s.path(made[0], treeName) != lowers[len(lowers)-1] {
 		t.Errorf("after a prune: %q, %q", made, lowers)
@@ -288,7 +288,7 @@ func TestHold(t *testing.T) {
 	first()
 	first()
 	wantCode(t, s.Remove(t.Context(), "held:1", nobody), "image_in_use")
-	if p, err := s.Prune(t.Context(), func(string) bool { return false }); err != nil || len(p.Images) != 0 {
+	if p, err := s.Prune(t.Context(), func(string, []string) bool { return false }); err != nil || len(p.Images) != 0 {
 		t.Errorf("pruned %+v, %v", p, err)
 	}
 	if _, err := s.Lowers(t.Context(), image.Digest); err != nil {
@@ -310,11 +310,11 @@ func TestHold(t *testing.T) {
 			t.Errorf("it is here before it is held: %+v, %v", now, err)
 		}
 	}})
-	if p, err := s.Prune(t.Context(), func(string) bool { return false }); err != nil || len(p.Images) != 0 || len(releases) != 1 {
+	if p, err := s.Prune(t.Context(), func(string, []string) bool { return false }); err != nil || len(p.Images) != 0 || len(releases) != 1 {
 		t.Errorf("pruned %+v, %v, held %d times", p, err, len(releases))
 	}
 	releases[0]()
-	if p, err := s.Prune(t.Context(), func(string) bool { return false }); err != nil || !slices.Equal(p.Images, []string{image.Digest}) {
+	if p, err := s.Prune(t.Context(), func(string, []string) bool { return false }); err != nil || !slices.Equal(p.Images, []string{image.Digest}) {
 		t.Errorf("pruned %+v, %v", p, err)
 	}
 
@@ -322,7 +322,7 @@ func TestHold(t *testing.T) {
 	image = compose(t, s, Draft{Layer: writing(t, file("a", "1"))})
 	made := compose(t, s, Draft{Parent: image.Digest, Layer: func(w io.Writer) error {
 		wantCode(t, s.Remove(t.Context(), image.Digest, nobody), "image_in_use")
-		if _, err := s.Prune(t.Context(), func(string) bool { return false }); err != nil {
+		if _, err := s.Prune(t.Context(), func(string, []string) bool { return false }); err != nil {
 			t.Error(err)
 		}
 		return writing(t, file("b", "1"))(w)

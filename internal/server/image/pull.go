@@ -138,6 +138,7 @@ func (s *Store) take(ctx context.Context, d document, from source, t taken) (_ I
 	if t.held != nil { // before anybody can find it
 		t.held(s.Hold(row.Digest))
 	}
+	defer s.Hold(row.Digest)() // see forget
 	if err := s.o.Store.Put(ctx, row); err != nil {
 		return Image{}, onDisk(err)
 	}

@@ -25,6 +25,16 @@ import (
 // any, the image stays, and the error names them. It also stays if a sprite begins to use
 // it meanwhile.
 func (s *Store) Remove(ctx context.Context, nameOrDigest string, usedBy func(digest string) ([]string, error)) error {
+	for {
+		err := remove(ctx, s, nameOrDigest, usedBy)
+		if !errors.Is(err, errNamed) { // else it may lose a name alone
+			return err
+		}
+	}
+}
+
+// remove is Remove. If the image gets another name meanwhile, it stays, and the error is errNamed.
+func remove(ctx context.Context, s *Store, nameOrDigest string, usedBy func(digest string) ([]string, error)) error {
 	row, name, err := s.find(ctx, nameOrDigest)
 	if err != nil {
 		return err
@@ -50,13 +60,14 @@ func (s *Store) Remove(ctx context.Context, nameOrDigest string, usedBy func(dig
 }
 
 // removeUnheld removes an image, and the files that no other image has. If the image is held,
-// the error is errHeld. If a sprite's disk is over it, the error is store.ErrInUse.
+// the error is errHeld. If a sprite's disk is over it, the error is store.ErrInUse. If it has a
+// name that the row does not have, the error is errNamed.
 func removeUnheld(ctx context.Context, s *Store, row store.Image) error {
 	had, err := pathsOf(row)
 	if err != nil {
 		return err
 	}
-	if err := s.forget(ctx, row.Digest); err != nil {
+	if err := s.forget(ctx, row); err != nil {
 		return err
 	}
 	_, err = s.sweep(ctx, func(path string) bool { return slices.Contains(had, path) })
@@ -66,19 +77,29 @@ func removeUnheld(ctx context.Context, s *Store, row store.Image) error {
 // errHeld says that an image is held.
 var errHeld = errors.New("the image is held")
 
-// forget takes an image from the database, unless it is held: errHeld.
-func (s *Store) forget(ctx context.Context, digest string) error {
+// errNamed says that an image has got a name since its row was read.
+var errNamed = errors.New("the image has another name")
+
+// forget takes an image from the database, unless it is held (errHeld) or has got a name since
+// the row was read (errNamed). An image is held while it gets a name.
+func (s *Store) forget(ctx context.Context, row store.Image) error {
 	s.mu.Lock() // nobody holds it meanwhile
 	defer s.mu.Unlock()
-	if s.held[digest] > 0 {
+	if s.held[row.Digest] > 0 {
 		return errHeld
 	}
-	err := s.o.Store.Delete(ctx, digest)
+	now, err := s.o.Store.Get(ctx, row.Digest)
 	if err != nil {
 		return err
 	}
-	if err := s.o.Removed(digest); err != nil { // before anybody gets the same image anew
-		s.o.Logger.Warn("removing what cove added to an image; the next start tries again", "image", digest, "err", err)
+	if slices.ContainsFunc(now.Names, func(name string) bool { return !slices.Contains(row.Names, name) }) {
+		return errNamed
+	}
+	if err := s.o.Store.Delete(ctx, row.Digest); err != nil {
+		return err
+	}
+	if err := s.o.Removed(row.Digest); err != nil { // before anybody gets the same image anew
+		s.o.Logger.Warn("removing what cove added to an image; the next start tries again", "image", row.Digest, "err", err)
 	}
 	return nil
 }
@@ -106,19 +127,20 @@ type Pruned struct {
 }
 
 // Prune removes the images that nobody uses. It also removes blobs, layers and downloads
-// that belong to no image and to no call under way. The function used says whether a
-// sprite uses an image. An image also stays if a sprite begins to use it meanwhile.
-func (s *Store) Prune(ctx context.Context, used func(digest string) bool) (p Pruned, err error) {
+// that belong to no image and to no call under way. The function used says whether an image
+// with these names stays. An image also stays if a sprite begins to use it meanwhile, or if it
+// gets another name.
+func (s *Store) Prune(ctx context.Context, used func(digest string, names []string) bool) (p Pruned, err error) {
 	rows, err := s.o.Store.List(ctx)
 	if err != nil {
 		return p, err
 	}
 	for _, row := range rows {
-		if used(row.Digest) {
+		if used(row.Digest, row.Names) {
 			continue
 		}
-		err := s.forget(ctx, row.Digest)
-		if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrInUse) || errors.Is(err, errHeld) {
+		err := s.forget(ctx, row)
+		if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrInUse) || errors.Is(err, errHeld) || errors.Is(err, errNamed) {
 			continue
 		} else if err != nil {
 			return p, err

@@ -101,7 +101,7 @@ func TestPrune(t *testing.T) {
 	var p pins
 	s.pin(&p, blobFolder, needed)
 	s.pin(&p, layerFolder, needed)
-	got, err := s.Prune(t.Context(), func(digest string) bool { return digest == digestOf(t, two) })
+	got, err := s.Prune(t.Context(), func(digest string, _ []string) bool { return digest == digestOf(t, two) })
 	must(t, err)
 	if !slices.Equal(got.Images, []string{digestOf(t, one)}) || got.Bytes < 14+fileCost {
 		t.Errorf("got %+v", got)
@@ -111,7 +111,7 @@ func TestPrune(t *testing.T) {
 		t.Errorf("left %q", left)
 	}
 	s.unpin(p)
-	if got, err = s.Prune(t.Context(), func(string) bool { return true }); err != nil || len(got.Images) != 0 || got.Bytes != 14 {
+	if got, err = s.Prune(t.Context(), func(string, []string) bool { return true }); err != nil || len(got.Images) != 0 || got.Bytes != 14 {
 		t.Errorf("once more: %+v, %v", got, err)
 	}
 	if len(s.pinned) != 0 {
@@ -143,10 +143,57 @@ func TestPruneMeanwhile(t *testing.T) {
 			return
 		default:
 		}
-		if _, err := s.Prune(t.Context(), func(string) bool { return true }); err != nil {
+		if _, err := s.Prune(t.Context(), func(string, []string) bool { return true }); err != nil {
 			t.Errorf("prune %d: %v", prunes, err)
 		}
 	}
+}
+
+// TestNamedMeanwhile: an image that gets a name while it is about to be removed stays.
+func TestNamedMeanwhile(t *testing.T) {
+	s := storeIn(t, t.TempDir(), nil)
+	image := compose(t, s, Draft{Layer: writing(t, file("a", "1"))})
+	tag := func(name string) {
+		t.Helper()
+		_, err := s.Tag(t.Context(), image.Digest, name)
+		must(t, err)
+	}
+	want := func(names ...string) {
+		t.Helper()
+		if got, err := s.Get(t.Context(), image.Digest); err != nil || !slices.Equal(got.Names, names) {
+			t.Errorf("got %+v, %v; want the names %q", got, err, names)
+		}
+		if _, err := s.Lowers(t.Context(), image.Digest); err != nil {
+			t.Error(err)
+		}
+	}
+	p, err := s.Prune(t.Context(), func(_ string, names []string) bool {
+		defer tag("app:2")
+		return len(names) > 0
+	})
+	if err != nil || len(p.Images) > 0 {
+		t.Errorf("pruned %+v, %v", p, err)
+	}
+	want("app:2")
+	must(t, s.Remove(t.Context(), "app:2", func(string) ([]string, error) {
+		tag("app:3")
+		return nil, nil
+	}))
+	want("app:3")
+}
+
+// TestPulledMeanwhile: nobody removes an image between its pull and the answer of that.
+func TestPulledMeanwhile(t *testing.T) {
+	r := newRegistry(t)
+	s := storeIn(t, t.TempDir(), r)
+	ref := r.push(t, "one:1", imageOf(t, layerOf(t, file("a", "1"))))
+	_, err := s.Pull(t.Context(), ref, PullOptions{Progress: func(p Progress) {
+		if p.Phase == Done {
+			wantCode(t, s.Remove(t.Context(), ref, nobody), "image_in_use")
+		}
+	}})
+	must(t, err)
+	must(t, s.Remove(t.Context(), ref, nobody))
 }
 
 // TestMerged: an image of more layers than are mounted has its lowest ones as one folder, and

@@ -29,7 +29,7 @@ type Pruning struct {
 }
 
 // Prunable says what Prune of a store would remove.
-func Prunable(ctx context.Context, s *Store, used func(digest string) bool) (p Pruning, err error) {
+func Prunable(ctx context.Context, s *Store, used func(digest string, names []string) bool) (p Pruning, err error) {
 	s.mu.Lock() // nobody pins meanwhile
 	defer s.mu.Unlock()
 	rows, err := s.o.Store.List(ctx)
@@ -39,7 +39,7 @@ func Prunable(ctx context.Context, s *Store, used func(digest string) bool) (p P
 	p.Names = map[string][]string{}
 	var kept []store.Image
 	for _, row := range rows {
-		if used(row.Digest) || s.held[row.Digest] > 0 {
+		if used(row.Digest, row.Names) || s.held[row.Digest] > 0 {
 			kept = append(kept, row)
 			continue
 		}
