@@ -66,8 +66,8 @@ type Shim struct {
 
 // Main is the shim process. It reads its Config from in, starts or adopts the sandbox, and
 // writes a Ready to ready. It returns when the sandbox is gone and nothing of it is left. If
-// ctx ends before the sandbox has started, the sandbox ends. After that, the end of ctx
-// changes nothing. A SIGTERM to all processes of a name, or of a session, does not ask for
+// ctx ends before the sandbox has started, the sandbox ends. After that, or if the sandbox is
+// adopted, the end of ctx changes nothing. A SIGTERM to all processes of a name, or of a session, does not ask for
 // the end of a sandbox's programs. The server may be about to put their memory on disk.
 func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
 	var cfg Config
@@ -95,7 +95,7 @@ func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
 	if err != nil {
 		return err
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil && !cfg.Adopt { // nobody waits for it
 		st := s.record.get()
 		killProcess(st.PID, st.StartTime)
 	}
