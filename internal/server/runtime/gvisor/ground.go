@@ -197,6 +197,20 @@ func programs(b base.Base, name string) []string {
 	return []string{"/" + name}
 }
 
+// inherit notes the record of one lowest layer in another that has none. A merge makes the other
+// one. The first sandbox over the disk may begin during the merge, and then notes its base where
+// the merge has looked already.
+func (s *layerStore) inherit(lowest, from string) error {
+	record, err := readRecord(s.folder.layer(from))
+	if err == nil {
+		_, err = s.note(lowest, record)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
 // note returns the record of the lowest layer of a disk, which is written if there is none.
 func (s *layerStore) note(lowest string, record baseRecord) (baseRecord, error) {
 	s.noting.Lock() // disks that share it may be made at the same time

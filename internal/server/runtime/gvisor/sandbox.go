@@ -163,7 +163,7 @@ func bearer(st shim.State) string {
 
 // Checkpoint moves the sandbox to a disk with another layer to write.
 func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory sprite.Memory) (sprite.Pause, error) {
-	on, err := s.layers.ground(ctx, disk{chain: chain}, s.base.prepare)
+	on, err := s.ground(ctx, chain)
 	if err != nil {
 		return sprite.Pause{}, err
 	}
@@ -187,6 +187,16 @@ func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory sprite.
 		Total: done.Pause, Save: done.Save, Mount: done.Mount, Copy: done.Copy, Restore: done.Restore, Copied: done.Copied,
 		Kept: done.Kept, NotKept: done.NotKept, Open: done.Open,
 	}, nil
+}
+
+// ground is what another chain of layers for the sandbox's disk lies on: the same as the disk.
+func (s *sandbox) ground(ctx context.Context, chain []string) (ground, error) {
+	if now := s.Status().Layers; len(now) > 0 && len(chain) > 0 && now[0] != chain[0] {
+		if err := s.layers.inherit(chain[0], now[0]); err != nil {
+			return ground{}, err
+		}
+	}
+	return s.layers.ground(ctx, disk{chain: chain}, s.base.prepare)
 }
 
 // Settle asks the shim which layers the sandbox has, once it does not move any more,
