@@ -112,6 +112,12 @@ func (c *caches) prune(ctx context.Context, most int64) (freed int64, err error)
 	if err != nil {
 		return 0, err
 	}
+	return c.remove(all, most)
+}
+
+// remove is prune for caches that were listed. To measure them takes long. If a build used one
+// since, that is not the one that was used the longest time ago any more.
+func (c *caches) remove(all []cache, most int64) (freed int64, err error) {
 	var total int64
 	for _, one := range all {
 		total += one.bytes
@@ -124,6 +130,10 @@ func (c *caches) prune(ctx context.Context, most int64) (freed int64, err error)
 		if _, ok := c.try(one.name); !ok {
 			continue
 		}
+		if most > 0 && !c.usedAt(one.name).Equal(one.used) {
+			c.leave(one.name)
+			continue
+		}
 		err := layers.Remove(filepath.Join(c.dir, one.name))
 		c.leave(one.name)
 		if err != nil {
@@ -132,6 +142,15 @@ func (c *caches) prune(ctx context.Context, most int64) (freed int64, err error)
 		freed, total = freed+one.bytes, total-one.bytes
 	}
 	return freed, nil
+}
+
+// usedAt is when a cache was used last; zero: there is none of that name.
+func (c *caches) usedAt(name string) time.Time {
+	st, err := os.Lstat(filepath.Join(c.dir, name))
+	if err != nil {
+		return time.Time{}
+	}
+	return st.ModTime()
 }
 
 // cache is a folder of caches.

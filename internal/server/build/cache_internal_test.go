@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // TestCachesRelease: a build gets a cache once the sandbox of the build before has ended, and not
@@ -85,5 +86,42 @@ func TestCachesPrune(t *testing.T) {
 	left, err := os.ReadDir(c.dir)
 	if len(left) != 1 || !strings.Contains(kept["used"], left[0].Name()) || err != nil {
 		t.Errorf("left %v, %v; want that of %s", left, err, kept["used"])
+	}
+}
+
+// TestCachesUsedMeanwhile: a cache that a build used while all were measured stays, and the next
+// one goes.
+func TestCachesUsedMeanwhile(t *testing.T) {
+	c := caches{dir: t.TempDir()}
+	use := func(id string) (name string) {
+		t.Helper()
+		folders, release, err := c.take(t.Context(), []string{id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer release()
+		name, _ = strings.CutSuffix(folders[id], "/"+cacheData)
+		return name
+	}
+	first, second, third := use("first"), use("second"), use("third")
+	for i, name := range []string{first, second, third} {
+		at := time.Unix(int64(1e9+i), 0)
+		if err := os.Chtimes(name, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := c.list(t.Context())
+	if err != nil || len(all) != 3 {
+		t.Fatalf("got %+v, %v", all, err)
+	}
+	use("first")
+	freed, err := c.remove(all, all[0].bytes+all[1].bytes+all[2].bytes-1)
+	if err != nil || freed == 0 {
+		t.Errorf("freed %d, %v", freed, err)
+	}
+	for name, stays := range map[string]bool{first: true, second: false, third: true} {
+		if _, err := os.Lstat(name); err == nil != stays {
+			t.Errorf("%s: %v, want it kept: %v", name, err, stays)
+		}
 	}
 }
