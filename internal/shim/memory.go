@@ -143,10 +143,17 @@ func (w *memoryWatch) hold(g *memoryGroup) bool {
 	if !w.moves.turn.TryLock() {
 		return false
 	}
+	defer w.moves.turn.Unlock()
+	if w.outdated(g) {
+		return false
+	}
 	g.hold()
-	w.moves.turn.Unlock()
 	return true
 }
+
+// outdated reports whether the sandbox has another limit than when g was opened. If the caller
+// holds moves.turn, the limit does not change afterwards.
+func (w *memoryWatch) outdated(g *memoryGroup) bool { return w.record.get().MemoryLimit != g.limit }
 
 // relieve has the guest end its largest process, and waits until that has made room.
 // It returns when to look again.
@@ -154,7 +161,7 @@ func (w *memoryWatch) relieve(ctx context.Context, guest *guestClient, g *memory
 	if w.moves.shortly(ctx, func() { pause = w.relieveInTurn(ctx, guest, g, log) }) {
 		return pause
 	}
-	if !w.isRaised() {
+	if !w.isRaised() && !w.outdated(g) {
 		g.release()
 	}
 	return longLook / 10
@@ -162,6 +169,9 @@ func (w *memoryWatch) relieve(ctx context.Context, guest *guestClient, g *memory
 
 // relieveInTurn is relieve. moves.turn is held.
 func (w *memoryWatch) relieveInTurn(ctx context.Context, guest *guestClient, g *memoryGroup, log eventLog) time.Duration {
+	if w.outdated(g) { // the sandbox may have more now, and no process must end
+		return shortLook
+	}
 	st := w.record.get()
 	m, err := g.read()
 	if st.Paused || err != nil || m.free() > 0 {

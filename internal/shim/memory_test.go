@@ -63,6 +63,29 @@ func TestNextLook(t *testing.T) {
 	}
 }
 
+// TestLimitRaised: if the limit is raised while the watch waits for its turn, no process is ended
+// for the old one, which is not set again either.
+func TestLimitRaised(t *testing.T) {
+	for _, limit := range []int64{300 << 20, 600 << 20} {
+		g := memoryGroup{dir: t.TempDir(), v1: true, limit: 300 << 20}
+		for name, text := range map[string]string{"memory.usage_in_bytes": "299000000\n", "memory.stat": "total_rss 299000000\n"} {
+			if err := os.WriteFile(filepath.Join(g.dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w := &memoryWatch{record: &record{state: State{MemoryLimit: limit}}, moves: &moves{}}
+		w.relieve(t.Context(), nil, &g, eventLog{})
+		w.moves.turn.Lock()
+		w.relieve(t.Context(), nil, &g, eventLog{})
+		w.moves.turn.Unlock()
+		held := w.hold(&g)
+		_, err := os.Lstat(filepath.Join(g.dir, "memory.limit_in_bytes"))
+		if same := limit == g.limit; w.isShort() != same || held != same || (err == nil) != same {
+			t.Errorf("with %d bytes of now %d: a process is to end: %v; the limit is held: %v, and was set: %v", g.limit, limit, w.isShort(), held, err)
+		}
+	}
+}
+
 // The guest's report of a process that it has ended is bounded, and fit to be shown.
 func TestReadMemoryKill(t *testing.T) {
 	k, err := readMemoryKill(strings.NewReader(`{"name":"\u001b[31mred\n","pid":7,"resident_bytes":5,"session":"12"}`))
