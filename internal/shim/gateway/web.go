@@ -147,13 +147,14 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if h, _, err := net.SplitHostPort(name); err == nil {
 		name = h
 	}
+	// The name is noted first. Then a policy that comes after the decision ends the connection.
+	if canonical, err := policy.CanonicalName(name); err == nil {
+		c.opened.said.Store(&canonical)
+	}
 	d := w.g.speak(name, c.opened)
 	if r.Method == http.MethodConnect {
 		literal := policy.Literal(c.opened.to, policy.TCP)
 		d = policy.Decision{Rule: "tunnel", Hint: "a tunnel through an HTTP proxy hides where it leads; allow the proxy's address: cove policy allow " + literal, Opens: literal}
-	}
-	if canonical, err := policy.CanonicalName(name); err == nil {
-		c.opened.said.Store(&canonical)
 	}
 	if isOpaque(r.URL) {
 		d = policy.Decision{Rule: "no path", Hint: "the request's target is neither a path nor a URL; name the path"}
