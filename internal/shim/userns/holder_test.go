@@ -6,6 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -50,6 +53,45 @@ func TestNoteHolder(t *testing.T) {
 		if _, err := os.Stat(file + ".new"); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s.new: %v", holderFile, err)
 		}
+	}
+}
+
+// TestOneHolder: servers that begin at once have one holder, and so one user namespace.
+func TestOneHolder(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	in, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var begun []*exec.Cmd // guarded by mu
+	defer func() {
+		_ = errors.Join(out.Close(), in.Close())
+		for _, cmd := range begun {
+			_ = cmd.Wait() // it has read nothing
+		}
+	}()
+	var servers sync.WaitGroup
+	pids := make([]int, 8)
+	for i := range pids {
+		servers.Go(func() {
+			pid, err := oneHolder(dir, func() (int, error) {
+				cmd := exec.Command("sh", "-c", "read line")
+				cmd.Stdin, cmd.SysProcAttr = in, &syscall.SysProcAttr{}
+				mu.Lock()
+				begun = append(begun, cmd)
+				mu.Unlock()
+				return runHolder(dir, cmd, func() error { return nil })
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			pids[i] = pid
+		})
+	}
+	servers.Wait()
+	if len(begun) != 1 || len(slices.Compact(pids)) != 1 {
+		t.Errorf("%d holders were started, and the servers have %v", len(begun), pids)
 	}
 }
 

@@ -47,14 +47,9 @@ func Enter(data string, holder []string, left func() []Process) error {
 	if os.Geteuid() == 0 {
 		return nil
 	}
-	pid, err := findHolder(data)
+	pid, err := oneHolder(data, func() (int, error) { return replaceHolder(data, holder, left()) })
 	if err != nil {
 		return err
-	}
-	if pid == 0 {
-		if pid, err = replaceHolder(data, holder, left()); err != nil {
-			return err
-		}
 	}
 	nsenter, err := findNsenter()
 	if err != nil {
@@ -66,6 +61,29 @@ func Enter(data string, holder []string, left func() []Process) error {
 	}
 	argv := append([]string{nsenter, "--user", "--preserve-credentials", "--target", strconv.Itoa(pid), "--", self}, os.Args[1:]...)
 	return fmt.Errorf("enter the user namespace: %w", unix.Exec(nsenter, argv, os.Environ()))
+}
+
+// oneHolder returns the living holder's process number. If there is none, it calls replace, which
+// starts one. Two servers may begin at once. The second waits, and finds the first one's holder.
+func oneHolder(data string, replace func() (int, error)) (pid int, err error) {
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		return 0, err
+	}
+	lock, err := os.Open(data) // a file of its own might have no room
+	if err != nil {
+		return 0, err
+	}
+	defer lock.Close()
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("lock %s: %w", data, err)
+	}
+	if pid, err = findHolder(data); pid != 0 || err != nil {
+		return pid, err
+	}
+	return replace()
 }
 
 func findNsenter() (string, error) {
