@@ -63,8 +63,8 @@ func TestNextLook(t *testing.T) {
 	}
 }
 
-// TestLimitRaised: if the limit is raised while the watch waits for its turn, no process is ended
-// for the old one, which is not set again either.
+// TestLimitRaised: the limit may be raised while the watch waits for its turn. Then no process is
+// ended for the old one. The old limit is not set again either.
 func TestLimitRaised(t *testing.T) {
 	for _, limit := range []int64{300 << 20, 600 << 20} {
 		g := memoryGroup{dir: t.TempDir(), v1: true, limit: 300 << 20}

@@ -153,9 +153,9 @@ func (s *Store) keep(f *os.File, h v1.Hash) error {
 	return nil
 }
 
-// write writes a document that is pinned to the blobs. Its file is among those that are being
-// made until it has its name. sweep would take a file of another name for needless.
-func (s *Store) write(d document) error {
+// keepDocument writes a document that is pinned to the blobs. Its file is among those that are
+// being made until it has its name. sweep would take a file of another name for needless.
+func keepDocument(s *Store, d document) error {
 	if err := s.Claim(int64(len(d.raw))); err != nil {
 		return err
 	}

@@ -96,7 +96,7 @@ func (s *Store) Compose(ctx context.Context, d Draft) (_ Image, err error) {
 	config := newDocument(raw)
 	m.Config = v1.Descriptor{MediaType: types.OCIConfigJSON, Size: int64(len(raw)), Digest: config.digest}
 	s.pin(&pinned, blobFolder, config.digest.Hex)
-	if err := s.write(config); err != nil {
+	if err := keepDocument(s, config); err != nil {
 		return Image{}, fmt.Errorf("keep the configuration of an image: %w", err)
 	}
 	if raw, err = json.Marshal(m); err != nil {

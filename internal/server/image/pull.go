@@ -125,7 +125,7 @@ func (s *Store) take(ctx context.Context, d document, from source, t taken) (_ I
 			return Image{}, err
 		}
 	}
-	if err := s.write(d); err != nil {
+	if err := keepDocument(s, d); err != nil {
 		return Image{}, fmt.Errorf("keep the manifest of %s: %w", t.what, err)
 	}
 	row := store.Image{Digest: d.digest.String(), Created: created, Pulled: time.Now()}

@@ -23,10 +23,12 @@ func TestUnbornWake(t *testing.T) {
 		shim func(image string) []string
 		warm bool
 	}{
-		"no process for the shim":     {func(string) []string { return []string{filepath.Join(t.TempDir(), "none")} }, true},
-		"the shim dies at once":       {func(string) []string { return []string{"false"} }, true},
-		"the shim answers":            {func(string) []string { return []string{"sh", "-c", `echo '{"error":"no lock"}' >&3`} }, true},
-		"the shim dies after it woke": {func(image string) []string { return []string{"sh", "-c", "mv " + image + "/cove.json " + image + "/cove.json.spent"} }, false},
+		"no process for the shim": {func(string) []string { return []string{filepath.Join(t.TempDir(), "none")} }, true},
+		"the shim dies at once":   {func(string) []string { return []string{"false"} }, true},
+		"the shim answers":        {func(string) []string { return []string{"sh", "-c", `echo '{"error":"no lock"}' >&3`} }, true},
+		"the shim dies after it woke": {func(image string) []string {
+			return []string{"sh", "-c", "mv " + image + "/cove.json " + image + "/cove.json.spent"}
+		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rt := newRuntime(t, dir)
