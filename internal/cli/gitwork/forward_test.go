@@ -373,6 +373,38 @@ func TestMovedAfterDeath(t *testing.T) {
 	}
 }
 
+// TestSwitchedAfterDeath: a recovery does not leave the job's files on a branch that was checked
+// out meanwhile.
+func TestSwitchedAfterDeath(t *testing.T) {
+	home(t, "")
+	r, base, head := delivered(t)
+	killed(t, r, base, head, "ref")
+	r.git("branch", "other", base)
+	r.git("symbolic-ref", "HEAD", "refs/heads/other") // as git switch --create does, which takes no lock
+	if err := r.forward(base, head); err != nil {
+		t.Fatal(err)
+	}
+	r.git("symbolic-ref", "HEAD", "refs/heads/main")
+	if got := r.git("rev-parse", "main"); got != head {
+		t.Errorf("main is at %s, want %s", got, head)
+	}
+	r.git("symbolic-ref", "HEAD", "refs/heads/other")
+	if got := r.git("status", "--porcelain"); got != "" {
+		t.Errorf("not clean:\n%s", got)
+	}
+}
+
+// TestIndexNameTaken: an earlier cove that ended a pull may have left the other name of the index.
+func TestIndexNameTaken(t *testing.T) {
+	home(t, "")
+	r, base, head := delivered(t)
+	r.write(".git/cove-index.was", "old")
+	if err := r.forward(base, head); err != nil {
+		t.Fatal(err)
+	}
+	r.at(head)
+}
+
 var steps = []string{"journal", "lock", "files", "index", "ref", "unlock"}
 
 // The process is killed before each step, and in the middle of changing files. The

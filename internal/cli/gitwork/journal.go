@@ -134,7 +134,7 @@ func (t *worktree) carryOut(ctx context.Context, lock *Lock, j *journal) error {
 		return cmp.Or(err, errSwitched)
 	}
 	t.step("index")
-	if err := os.Link(j.index(), j.was()); err != nil && !isNotExist(err) {
+	if err := j.keepIndex(); err != nil {
 		return err
 	}
 	if err := os.Rename(j.copy(), j.index()); err != nil {
@@ -180,6 +180,18 @@ func (t *worktree) stillFree(ctx context.Context, j *journal) error {
 		return cmp.Or(err, errMoved)
 	}
 	return nil
+}
+
+// keepIndex gives the index, if there is one, another name.
+func (j *journal) keepIndex() error {
+	if err := os.Remove(j.was()); err != nil && !isNotExist(err) {
+		return err
+	}
+	err := os.Link(j.index(), j.was())
+	if err == nil || isNotExist(err) {
+		return nil
+	}
+	return copyIndex(j.index(), j.was()) // Linux may refuse a link to a file of another user's
 }
 
 // isOn reports whether the work tree has the branch ref checked out.
@@ -306,10 +318,15 @@ func (r *Repo) recover(ctx context.Context, lock *Lock, j *journal) (string, err
 	if err != nil {
 		return "", err
 	}
-	switch is, err := t.indexIs(ctx, files); {
+	is, err := t.indexIs(ctx, files)
+	if err != nil {
+		return "", err
+	}
+	on, err := t.isOn(ctx, j.Ref)
+	switch {
 	case err != nil:
 		return "", err
-	case is == "new" && now != j.Old:
+	case is == "new" && (now != j.Old || !on):
 		if err := os.Rename(j.was(), j.index()); isNotExist(err) {
 			return changed(), nil
 		} else if err != nil {
