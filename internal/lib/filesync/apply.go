@@ -314,7 +314,6 @@ func (a *applier) back(n int64, o *op) error {
 		if o.prior.Type != None {
 			return nil
 		}
-		a.t.forget("")
 		if o.from != "" {
 			return a.unplace(o, fd, base)
 		}
@@ -324,7 +323,8 @@ func (a *applier) back(n int64, o *op) error {
 	case opPut:
 		return a.unput(n, o, fd, base)
 	case opChmod:
-		if err := a.chmod(o, o.prior.Mode); !noFolder(err) {
+		err := a.chmod(o, o.prior.Mode)
+		if !noFolder(err) && !errors.Is(err, errNotFile) && !errors.Is(err, fs.ErrPermission) { // else another has come there
 			return err
 		}
 	}

@@ -34,7 +34,17 @@ type folder struct {
 
 // stands reports whether a file, link or folder is still as the operation put it.
 func (o *op) stands(now *Entry) bool {
-	return now.Type == o.entry.Type && (now.Type != File || o.entry.stamp().agrees(now.stamp())) && now.Target == o.entry.Target
+	if now.Type != o.entry.Type || now.Target != o.entry.Target {
+		return false
+	}
+	return now.Type != File || now.Size == o.entry.Size && isTime(o.entry.Mtime, now.Mtime)
+}
+
+// isTime reports whether a file that was given one time may have the other because of that. Some
+// file systems keep times only to 100 ns, or to two seconds.
+func isTime(given, now int64) bool {
+	cut := given - now
+	return cut == 0 || 0 < cut && cut < int64(2*time.Second) && now%100 == 0
 }
 
 // leave notes that a path stays as it is now.
@@ -49,7 +59,7 @@ func (a *applier) leave(now *Entry) {
 func (a *applier) keep(n int64, o *op, now *Entry) {
 	a.leave(now)
 	kind := opPut
-	if now.Type == None {
+	if now.Type == None || now.Type == Dir { // an undo takes no folder away: it fails, and changes nothing
 		kind = opRemove
 	}
 	if a.stays.ops == nil {
@@ -74,6 +84,10 @@ func (a *applier) lookInside(o *op) error {
 		return nil
 	}
 	now, err := a.t.lstat(o.entry.Path)
+	if errors.Is(err, fs.ErrPermission) {
+		f.changed = true
+		return nil
+	}
 	f.paths++
 	f.changed = !o.stands(&now)
 	return err

@@ -83,6 +83,21 @@ func (w *world) stayed() {
 	check("done again")
 }
 
+// TestTimeOfPut: on a file system that keeps times less exactly, what was put does not count as
+// changed.
+func TestTimeOfPut(t *testing.T) {
+	const given = 1_700_000_001_123_456_789
+	for now, want := range map[int64]bool{
+		given: true, 1_700_000_001_123_456_700: true, 1_700_000_001_000_000_000: true, 1_700_000_000_000_000_000: true,
+		given - 1: false, given + 1: false, 1_700_000_002_000_000_000: false, 1_699_999_999_000_000_000: false,
+	} {
+		o := op{kind: opPut, entry: Entry{Path: "f", Type: File, Size: 1, Mtime: given}}
+		if got := o.stands(&Entry{Path: "f", Type: File, Size: 1, Mtime: now}); got != want {
+			t.Errorf("with the time %d: %v, want %v", now, got, want)
+		}
+	}
+}
+
 // TestEditsStay: a sync that is taken back leaves what was changed after it had written there,
 // and keeps the originals.
 func TestEditsStay(t *testing.T) {
