@@ -134,6 +134,8 @@ func asked(job *cove.Job, asks agents.Questioner, batch []cove.JobEvent) (change
 			if job.Answered == nil || job.Answered.Question != ev.Question {
 				job.Answered, changed = &cove.JobAnswer{Question: clip(ev.Question), Key: clip(ev.Key)}, true
 			}
+		case ev.Type == "notice" && ev.Key != "" && job.Answered != nil && job.Answered.Key == ev.Key:
+			job.Answered, changed = nil, true // the agent did not get that answer
 		case ev.Type == "state" && ev.State != cove.JobWaiting, ev.Type == "exit":
 			changed = changed || job.Question != nil
 			job.Question = nil

@@ -185,6 +185,19 @@ func TestAskedAgain(t *testing.T) {
 	}
 }
 
+// TestAnswerNotTaken: an answer that the agent did not get is none, so the question can be
+// answered again.
+func TestAnswerNotTaken(t *testing.T) {
+	var job cove.Job
+	asked(&job, asksAlways{}, []cove.JobEvent{{Type: "input", Question: "1", Key: "k"}})
+	if asked(&job, asksAlways{}, []cove.JobEvent{{Type: "notice", Key: "another"}}) || job.Answered == nil {
+		t.Error("of another message's notice, the answer is gone")
+	}
+	if !asked(&job, asksAlways{}, []cove.JobEvent{{Type: "notice", Key: "k"}}) || job.Answered != nil {
+		t.Errorf("the answer stays: %+v", job.Answered)
+	}
+}
+
 // TestAnswerText: the log says an answer in words, not by the name of its kind.
 func TestAnswerText(t *testing.T) {
 	for kind, want := range map[string]string{

@@ -110,13 +110,18 @@ func (c *collector) collect(ctx context.Context, req cove.JobGC, mine func(backe
 	return result, errors.Join(errs...)
 }
 
-// made is the sprite that was made for a job, as it is now, and empty if that is gone.
+// made is the sprite that was made for a job, as it is now, and empty if that is gone. As in all
+// lists, only what the server knows keeps it awake: programs inside could keep it for ever.
 func (c *collector) made(ctx context.Context, job cove.Job) (sprites.Info, error) {
-	info, err := c.client.Get(ctx, job.Sprite)
-	if errors.Is(err, sprites.ErrNotFound) || err == nil && (info.Cove == nil || info.Cove.Owner != store.JobOwner(job.ID)) {
-		return sprites.Info{}, nil
+	for info, err := range c.client.All(ctx, job.Sprite) {
+		if err != nil {
+			return sprites.Info{}, err
+		}
+		if info.Name == job.Sprite && info.Cove != nil && info.Cove.Owner == store.JobOwner(job.ID) {
+			return info, nil
+		}
 	}
-	return info, err
+	return sprites.Info{}, nil
 }
 
 // verdict decides on a job. sprite is the one that was made for it, and empty if that is gone.

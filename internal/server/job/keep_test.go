@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -107,9 +108,10 @@ func TestCollectLooksAgain(t *testing.T) {
 	}
 	m := b.manager
 	through, asking := m.Client.HTTPClient.Transport, *m.Client.Client
+	var listed atomic.Bool
 	asking.HTTPClient = &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 		resp, err := through.RoundTrip(r)
-		if strings.HasSuffix(r.URL.Path, "/v1/sprites") { // the list is made
+		if strings.HasSuffix(r.URL.Path, "/v1/sprites") && listed.CompareAndSwap(false, true) {
 			err = errors.Join(err, console.Start())
 		}
 		return resp, err

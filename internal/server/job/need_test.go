@@ -2,7 +2,6 @@ package job
 
 import (
 	"errors"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -90,7 +89,7 @@ func TestRetryWaits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		runtime.Gosched()
+		<-time.After(time.Millisecond)
 	}
 	if err := c.DeleteJob(ctx, job.ID, false); err != nil {
 		t.Errorf("removed afterwards: %v", err)
