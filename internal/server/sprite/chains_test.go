@@ -199,6 +199,7 @@ func TestMergeDuringCheck(t *testing.T) {
 	row, err := h.Store.Sprites.Get(t.Context(), "paint")
 	for unlisted := of; err == nil && len(unlisted) > 0; { // then nobody else asks for a folder
 		unlisted, err = h.Store.Sprites.Unlisted(t.Context())
+		<-time.After(time.Millisecond)
 	}
 	if err != nil {
 		t.Fatal(err)

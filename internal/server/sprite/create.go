@@ -415,6 +415,7 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 		return nil
 	})
 	if err != nil {
+		h.rows.note(row.ID, func(s *store.Sprite) { h.machines.heed(*s) }) // it was perhaps not stored
 		return sprites.Info{}, err
 	}
 	h.disk.reviewNow(ctx, row.ID)

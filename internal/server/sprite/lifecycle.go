@@ -81,7 +81,7 @@ func (l *lifecycle) boot(m *machine, row store.Sprite) {
 		if err == nil {
 			row, err = l.settler.settled(ctx, row, nil)
 		}
-		if errors.Is(err, store.ErrNotFound) {
+		if errors.Is(err, store.ErrNotFound) || err != nil && m.now().dead {
 			err = l.bootError(m, row, err)
 		}
 		if err != nil {

@@ -153,6 +153,9 @@ func (v *verifier) layer(ctx context.Context, layer string) (noted bool, err err
 	if err != nil {
 		return false, err
 	}
+	if f.Digest == "" { // nobody has it any more, so it was not listed
+		return false, errAbandoned
+	}
 	damage, problems := "", 0
 	err = v.disks.Dir(layer).Verify(ctx, listingOf(f), true, v.progress, func(p layers.Problem) error {
 		if problems++; problems == 1 {

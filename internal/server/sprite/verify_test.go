@@ -37,6 +37,7 @@ func TestVerifyDuringMerge(t *testing.T) {
 		if f, err = st.FactsOf(ctx, row.Layer); err != nil {
 			t.Fatal(err)
 		}
+		<-time.After(time.Millisecond) // the layer is listed at the lowest priority
 	}
 	if err := write("WHOLE"); err != nil {
 		t.Fatal(err)
