@@ -110,7 +110,6 @@ type Ready struct {
 	Elsewhere bool `json:"elsewhere,omitempty"` // Gone: it runs, and is another folder's; see State.Folder
 	Occupied  bool `json:"occupied,omitempty"`  // a sandbox of this folder runs where this process can't see it; see Occupied
 
-	Full   bool   `json:"full,omitempty"`   // there was no room for it on the disk
-	Asleep bool   `json:"asleep,omitempty"` // Image is Unspent; for a server of an earlier version
-	State  *State `json:"state,omitempty"`
+	Full  bool   `json:"full,omitempty"` // there was no room for it on the disk
+	State *State `json:"state,omitempty"`
 }

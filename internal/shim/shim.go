@@ -85,7 +85,6 @@ func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
 	answer := Ready{Gone: errors.Is(err, errGone), Elsewhere: errors.Is(err, errElsewhere), Locked: errors.Is(err, ErrLocked), Occupied: errors.Is(err, errOccupied), Full: noRoom(err)}
 	if err != nil {
 		answer.Error = err.Error()
-		answer.Asleep = cfg.Image != "" && Unspent(cfg.Image)
 	} else {
 		st := s.record.get().shown()
 		answer.State = &st
