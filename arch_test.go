@@ -97,7 +97,7 @@ var imports = map[string][]string{
 	"internal/server/environment/environmenttest": {".", "internal/server/environment", "internal/server/store", "sprites"},
 	"internal/server/extract":                     nil,
 	"internal/server/forge":                       {"internal/shim/connect"},
-	"internal/server/harness":                     {".", "internal/lib/fail", "internal/lib/guestbin", "internal/lib/printable", "internal/server/agents", "internal/server/profile", "internal/server/script", "internal/server/stephint", "internal/server/store", "internal/shim/connect", "internal/shim/policy", "sprites"},
+	"internal/server/harness":                     {".", "internal/lib/fail", "internal/lib/guestbin", "internal/lib/printable", "internal/server/agents", "internal/server/environment", "internal/server/profile", "internal/server/script", "internal/server/stephint", "internal/server/store", "internal/shim/connect", "internal/shim/policy", "sprites"},
 	"internal/server/image":                       {"internal/lib/atomicfile", "internal/lib/fail", "internal/lib/fault", "internal/server/extract", "internal/server/store", "internal/shim/layers"},
 	"internal/server/job":                         {".", "internal/lib/boot", "internal/lib/changerisk", "internal/lib/fail", "internal/lib/fault", "internal/lib/guestbin", "internal/lib/keylock", "internal/lib/printable", "internal/server/agents", "internal/server/environment", "internal/server/forge", "internal/server/script", "internal/server/stephint", "internal/server/store", "internal/server/unidiff", "internal/shim/connect", "sprites"},
 	"internal/server/mcpserver":                   {".", "internal/lib/fail", "internal/lib/printable", "internal/lib/tools", "sprites"},

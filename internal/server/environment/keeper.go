@@ -18,16 +18,16 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
+// LateLimit is how long a backend may work on a call for a sprite. So long after the call was
+// given up, the sprite may still appear. Hosted services say ten minutes.
+const LateLimit = 10 * time.Minute
+
 const (
 	surveyInterval = 30 * time.Second // between looks at all environments; a tenth more or less
 	surveyLimit    = time.Minute      // of the look at one place
 
 	firstRetry = time.Minute // until a failed deletion is retried; doubled each time
 	lastRetry  = time.Hour   // the longest time between retries
-
-	// lateLimit is how long a backend may work on a call for a sprite. So long after the call was
-	// given up, the sprite may still appear. Hosted services say ten minutes.
-	lateLimit = 10 * time.Minute
 
 	maxText = 4000 // of an error in a row
 )
@@ -200,7 +200,7 @@ func late(env cove.Environment, now time.Time) *time.Time {
 	if env.Backend == "" {
 		return nil
 	}
-	until := now.UTC().Add(lateLimit)
+	until := now.UTC().Add(LateLimit)
 	return &until
 }
 

@@ -39,10 +39,6 @@ type left struct {
 // is reports whether two notes are of the same sprite.
 func (l left) is(o left) bool { return l.Backend == o.Backend && l.Sprite == o.Sprite }
 
-// lateLimit is how long a backend may work on a call after that was given up, as for jobs
-// (package environment).
-const lateLimit = 10 * time.Minute
-
 // Start removes the sprites that tests have left, until Close.
 func (h *Harness) Start(ctx context.Context) {
 	h.mu.Lock()

@@ -20,6 +20,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/guestbin"
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/server/environment"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -69,7 +70,7 @@ func (t *Trial) create(ctx context.Context) (string, error) {
 	req := sprites.CreateRequest{Name: t.name, Labels: []string{Label}, Config: t.job.Config}
 	if t.here {
 		req.Owner, req.Include = ownerPrefix+t.name, t.job.Include
-	} else if err := t.note(ctx, time.Now().UTC().Add(createLimit+lateLimit)); err != nil {
+	} else if err := t.note(ctx, time.Now().UTC().Add(createLimit+environment.LateLimit)); err != nil {
 		return "", err
 	}
 	t.asked = true
